@@ -16,9 +16,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from scimult import safe_yaml
 from scimult.errors import ConfigError, shown, suggest
 from scimult.files import write_text
+from scimult.terminal import shortened
 
 INCLUDE = "include"
 _MOST_PROBLEMS = 20
+_MOST_REPEATED = 40
+_SHOULD_BE = "Input should be "
+# What pydantic adds to the location of a problem with one branch of a union.
+_BRANCH = re.compile(r"bool|int|float|str|constrained-\w+|(literal|list|tuple|dict)\[.*\]")
+_QUOTED = re.compile(r"'([^']+)'")
 _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars reads them
 # Files of which each includes the next.
 _DEEPEST = 100
@@ -114,9 +120,10 @@ def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None =
     try:
         return schema.model_validate(dict(tree))
     except ValidationError as error:
-        problems = [_describe(schema, detail) for detail in error.errors()[:_MOST_PROBLEMS]]
-        if error.error_count() > _MOST_PROBLEMS:
-            problems.append(f"and {error.error_count() - _MOST_PROBLEMS:,} more")
+        details = _merged(error.errors())
+        problems = [_describe(schema, detail) for detail in details[:_MOST_PROBLEMS]]
+        if len(details) > _MOST_PROBLEMS:
+            problems.append(f"and {len(details) - _MOST_PROBLEMS:,} more")
         raise ConfigError("\n  ".join(["invalid configuration:", *problems]), path=path) from None
 
 
@@ -206,7 +213,8 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, separator, raw = override.partition("=")
     if not separator or not key.strip():
-        raise ConfigError("override is not key=value", value=override, fix="write dotted.key=value")
+        fix = "write dotted.key=value, all of it in quotes if the value has spaces"
+        raise ConfigError("override is not key=value", value=override, fix=fix)
     node, last = tree, key.strip()
     while (parent := _first_of(last, node)) != last:
         last = last[len(parent) + 1 :]
@@ -222,14 +230,15 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         node[last] = _value(raw)
     except safe_yaml.NOT_YAML as error:
         problem = f"override is not valid YAML: {safe_yaml.problem_of(error)}"
-        raise ConfigError(problem, value=override, fix="write dotted.key=value") from None
+        fix = f"""if it is text, put it in two pairs of quotes: "{key.strip()}='...'\""""
+        raise ConfigError(problem, value=override, fix=fix) from None
 
 
 def _value(raw: str) -> Any:
     """Return the value that an override's text stands for."""
-    # A glob such as *.csv, where a YAML alias would have no anchor; a separator, where a YAML
-    # block would have no text.
-    is_plain = raw.startswith("*") or raw in ("|", ">")
+    # A glob such as *.csv, where a YAML alias would have no anchor; a separator, which alone is
+    # no YAML.
+    is_plain = raw.startswith("*") or raw in ("|", ">", ",", "&", "%", "@")
     return raw if is_plain else safe_yaml.load(raw)
 
 
@@ -239,8 +248,37 @@ def _first_of(dotted: str, node: Mapping[str, Any]) -> str:
     return max(known, key=len, default=dotted.partition(".")[0])
 
 
-def _describe(schema: type[BaseModel], detail: Any) -> str:
-    location = ".".join(str(part) for part in detail["loc"]) or "(top level)"
+def _merged(details: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return pydantic's problems, those of the branches of one union as a single one.
+
+    It adds the name of the branch to their locations; a key of that name has no other beside it.
+    """
+    branches: dict[tuple[Any, ...], set[str]] = {}
+    for detail in details:
+        for depth, part in enumerate(map(str, detail["loc"])):
+            if _BRANCH.fullmatch(part):
+                branches.setdefault(detail["loc"][:depth], set()).add(part)
+    merged: list[dict[str, Any]] = []
+    for detail in details:
+        where = detail["loc"]
+        parts = [
+            part
+            for depth, part in enumerate(where)
+            if len(branches.get(where[:depth], ())) < 2 or not _BRANCH.fullmatch(str(part))
+        ]
+        of_union = bool(where) and len(branches.get(where[:-1], ())) > 1
+        one = {**detail, "loc": tuple(parts), "of_union": of_union}
+        last = merged[-1] if merged else {}
+        if of_union and last.get("of_union") and last["input"] is one["input"]:
+            branch = _message(one).removeprefix(_SHOULD_BE)
+            last |= {"type": "union", "msg": f"{_message(last)}, or {branch}"}
+        else:
+            merged.append(one)
+    return merged
+
+
+def _describe(schema: type[BaseModel], detail: Mapping[str, Any]) -> str:
+    location = ".".join(str(part) for part in detail["loc"] if part != "[key]")
     if detail["type"] == "extra_forbidden":
         known = _known_keys(schema, detail["loc"][:-1])
         hint = suggest(str(detail["loc"][-1]), known)
@@ -255,14 +293,28 @@ def _describe(schema: type[BaseModel], detail: Any) -> str:
         return (
             f"{location}.{key}: unknown {key} {context['tag']!r}{hint}; known: {', '.join(known)}"
         )
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _message(detail)
+    if detail["type"] == "value_error" and not location:
+        return message
     if detail["type"] in ("missing", "value_error"):
         return f"{location}: {message}"
+    if detail["loc"] and detail["loc"][-1] == "[key]":
+        message = message.replace("Input", "Key", 1)
+    given = detail["input"]
+    hint = suggest(given, _QUOTED.findall(message)) if isinstance(given, str) else ""
+    return f"{location or '(top level)'}: {message} (value: {shown(given)}){hint}"
+
+
+def _message(detail: Mapping[str, Any]) -> str:
+    """Return what pydantic says of a value, with what it leaves out."""
+    message = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "Input should be a mapping of keys to values"
     if detail["type"] == "string_type" and isinstance(detail["input"], (bool, int, float)):
         message += ": put words that YAML takes for numbers, yes or no in quotes"
-    return f"{location}: {message} (value: {shown(detail['input'])})"
+    if detail["type"] == "list_type" and isinstance(detail["input"], str):
+        message += f", such as [{shortened(detail['input'], _MOST_REPEATED)}]"
+    return message
 
 
 def _known_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:

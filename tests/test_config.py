@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import yaml
@@ -40,6 +40,10 @@ class Job(StrictConfig):
     sources: list[Source] = []
     rates: dict[str, Source] = {}
     total_steps: int | None = None
+    words: list[str] = []
+    cap: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
+    shown: bool | list[str] = False
+    shares: dict[Literal["train", "dev"], float] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
@@ -131,7 +135,10 @@ def test_a_cycle_of_includes_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sede: 1", r"sede: unknown key \(did you mean 'seed'\?\); known keys: optimizer, rates"),
+        (
+            "sede: 1",
+            r"sede: unknown key \(did you mean 'seed'\?\); known keys: cap, optimizer, rates",
+        ),
         (
             "optimizer: {lrr: 1}",
             r"optimizer\.lrr: unknown key \(did you mean 'lr'\?\); known keys: lr",
@@ -146,7 +153,10 @@ def test_a_cycle_of_includes_is_named(tmp_path: Path) -> None:
         ("optimizer: {lr: -1}", r"optimizer\.lr: .*greater than 0 \(value: -1\)"),
         ("optimizer: {schedule: step}", r"optimizer\.schedule: .*'linear' or 'cosine'.*'step'"),
         ("optimizer: 3", r"optimizer: Input should be a mapping of keys to values \(value: 3\)"),
-        ("{total_steps: 1, optimizer: {warmup_steps: 2}}", r"warmup_steps exceeds total_steps"),
+        (
+            "{total_steps: 1, optimizer: {warmup_steps: 2}}",
+            r":\n  optimizer\.warmup_steps exceeds total_steps",
+        ),
         ("- a\n- b", r"expected a mapping"),
         ("seed: [", r"not a valid YAML file"),
         ("seed: 1\nseed: 2", r"yaml:2: .*duplicate key 'seed'"),
@@ -167,13 +177,28 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed", "not key=value"),
+        ("seed", "not key=value.*Fix: write dotted.key=value, all of it in quotes if"),
         ("=3", "not key=value"),
         ("seed.deep=3", "goes below 'seed', which is a value"),
         ("optimizer.lr.max=3", r"goes below 'lr'.*Fix: .*value: optimizer\.lr=\.\.\."),
         ("optimizer.lr=fast", r"optimizer\.lr: .*valid number.*'fast'"),
         ("optimizer.lrr=1", "did you mean 'lr'"),
         ("seed=[1", "not valid YAML"),
+        ("words=`a` b", "not valid YAML.*two pairs of quotes: \"words='...'\"$"),
+        ("words=beta", r"words: .*valid list, such as \[beta\] \(value: 'beta'\)$"),
+        ("words=3", r"words: Input should be a valid list \(value: 3\)$"),
+        ("optimizer.schedule=cosin", r"'cosin'\) \(did you mean 'cosine'\?\)$"),
+        (
+            "cap=al",
+            r":\n  cap: Input should be a valid integer, .*, or 'all' \(value: 'al'\) \(did",
+        ),
+        ("cap=0", r":\n  cap: .*greater than or equal to 1, or 'all' \(value: 0\)$"),
+        (
+            "shown=[1]",
+            r":\n  shown: .* boolean \(value: \[1\]\)\n  shown\.0: .*string.* \(value: 1\)$",
+        ),
+        ("shares={tain: 1}", r"shares\.tain: Key should be 'train' .*\(did you mean 'train'\?\)$"),
+        ("rates={int: 3, b: 3}", r":\n  rates\.int: .*\n  rates\.b: "),
         ("optimizer.lr=.nan", r"\.nan is not a finite number"),
     ],
 )
@@ -321,7 +346,8 @@ def test_an_override_of_a_plain_path_has_no_quotes() -> None:
 
 def test_a_glob_is_a_string(tmp_path: Path) -> None:
     assert apply_overrides({}, ["papers.file=*.gz"]) == {"papers": {"file": "*.gz"}}
-    assert apply_overrides({}, ["a.separator=|", "b=>"]) == {"a": {"separator": "|"}, "b": ">"}
+    plain = {"a": {"separator": "|"}, "b": ">", "c": ","}
+    assert apply_overrides({}, ["a.separator=|", "b=>", "c=,"]) == plain
 
 
 def test_aliases_that_share_a_little_are_read(tmp_path: Path) -> None:

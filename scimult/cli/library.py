@@ -193,7 +193,8 @@ def index(
         echo(f"{folder}: part {part} is done; parts still missing: {len(facts)}")
         return
     recall = f"recall {facts.recall:.3f} of the top 10 on {facts.queries} queries"
-    settings = f"{facts.effort} lists, {facts.candidates} candidates per result"
+    effort = f"search width {facts.effort}" if kind == "hnsw" else f"{facts.effort} lists"
+    settings = f"{effort}, {facts.candidates} candidates per result"
     echo(f"{folder}: {kind} of {facts.papers:,} papers, {recall} ({settings})")
     if facts.recall < target_recall:
         echo(f"{target_recall} was not reached; --kind hnsw may reach it", err=True)
@@ -225,6 +226,8 @@ def tune(
         {"BM25's share": str(share), "nDCG@10": f"{100 * score:.2f}"}
         for share, score in tuned.scores.items()
     ]
+    if tuned.left_out:
+        echo(f"left out {tuned.left_out:,}: no words, or no paper of the library", err=True)
     print_records(rows, f"{tuned.queries:,} queries")
     echo(f"{folder}: --words tuned is {tuned.share} for {task}")
 

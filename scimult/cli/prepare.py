@@ -17,6 +17,7 @@ from scimult.files import check_replaceable
 if TYPE_CHECKING:
     from scimult.data.records import Rejects
     from scimult.downloads import Remote
+    from scimult.preparation.sources.base import PublicSource, SourceOptions
 
 DATASET_PREFIX = "prepare."
 
@@ -104,6 +105,7 @@ def prepare(
         overrides = _with_decontamination(overrides, decontaminate)
     if source:
         raw = raw or Path(f"{out}.raw")
+        _check_apart(raw, out)
         if out is not None or overrides:
             _check_overrides(source, overrides)  # loads torch, unlike a conversion
         by_itself = any(item.startswith("self_supervision") for item in overrides)
@@ -178,6 +180,18 @@ def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
         check_replaceable(out)
 
 
+def _check_apart(raw: Path, out: Path | None) -> None:
+    """Refuse raw files inside the prepared folder, or the reverse: neither could be replaced."""
+    if out is None:
+        return
+    first, second = raw.resolve(), out.resolve()
+    if first == second or first in second.parents or second in first.parents:
+        fix = f"choose folders next to each other, as --raw {out}.raw"
+        raise ConfigError(
+            "--raw and --out are one folder, or one is in the other", path=raw, fix=fix
+        )
+
+
 def _list_sources() -> None:
     """Print the address, the licence and the files of every public source."""
     from scimult.preparation.sources import SOURCES
@@ -191,7 +205,6 @@ def _list_sources() -> None:
 
 def _download(name: str, folder: Path | None, options: Sequence[str]) -> None:
     """Download the missing files that a public source needs for its options."""
-    from scimult.config import apply_overrides, validate
     from scimult.downloads import download
     from scimult.preparation.sources import SOURCES
 
@@ -203,7 +216,7 @@ def _download(name: str, folder: Path | None, options: Sequence[str]) -> None:
         others = ", ".join(key for key in SOURCES if SOURCES[key].download is not None)
         fix = f"get the files from {source.url} into {folder}; --download works for {others}"
         raise ConfigError("this source cannot be downloaded automatically", value=name, fix=fix)
-    settings = validate(source.options, apply_overrides({}, options))
+    settings = _options_of(source, options)
     files = [_as_it_is(file, folder) for file in source.download(settings)]
     download(files, folder, lambda path: echo(f"downloading {path}", err=True))
 
@@ -242,6 +255,27 @@ def _check_overrides(source: str, overrides: Sequence[str]) -> None:
         find_sets(config.hygiene.evaluation_folder)
 
 
+def _options_of(source: PublicSource, options: Sequence[str]) -> SourceOptions:
+    """Return the options of a source; one of the preparation is told apart from a typo."""
+    from scimult.config import apply_overrides, validate
+
+    try:
+        return validate(source.options, apply_overrides({}, options))
+    except ConfigError:
+        from scimult.preparation.dataset import DatasetConfig  # loads torch
+
+        keys = [item.partition("=")[0].strip() for item in options]
+        own = source.options.model_fields
+        for key in keys:
+            section = key.partition(".")[0]
+            if section in own or section not in DatasetConfig.model_fields:
+                continue
+            problem = f"not an option of {source.name}, but of the preparation"
+            fix = f"write {DATASET_PREFIX}{key}=..."
+            raise ConfigError(problem, value=key, fix=fix) from None
+        raise
+
+
 def _convert(
     name: str,
     source_folder: Path,
@@ -251,11 +285,10 @@ def _convert(
 ) -> None:
     """Write the raw files of a public source and print its counts."""
     from scimult.cli.output import print_counts
-    from scimult.config import apply_overrides, validate
     from scimult.preparation.sources import SOURCES, convert
 
     source = SOURCES[name]
-    settings = validate(source.options, apply_overrides({}, options))
+    settings = _options_of(source, options)
     conversion, notes = convert(source, settings, source_folder, raw, **flags)
     print_counts(f"{raw}: raw files", conversion.counts)
     for note in conversion.notes:

@@ -218,7 +218,9 @@ def _split_spec(spec: str) -> tuple[str, str, list[str]]:
     first, *rest = spec.split(",")
     name, separator, folder = first.partition("=")
     if not (name and separator and folder):
-        raise ConfigError("a system is NAME=FOLDER", value=spec, fix="write mymodel=runs/mymodel")
+        own = "" if separator else re.sub(r"\W+", "_", Path(first).name)
+        fix = f"write {own}={spec}" if own else "write mymodel=runs/mymodel"
+        raise ConfigError("a system is NAME=FOLDER", value=spec, fix=fix)
     # A folder that exists may have commas in its name.
     for end in range(len(rest), 0, -1):
         if Path(longer := ",".join([folder, *rest[:end]])).exists():

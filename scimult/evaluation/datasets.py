@@ -68,8 +68,8 @@ def read_dataset(
     missing = missing_files(benchmark, root)
     if missing:
         names = ", ".join(str(path) for path in missing)
-        downloadable = benchmark.hub or benchmark.remote
-        fix = f"{how_to_get}; or scimult evaluate --download" if downloadable else how_to_get
+        untold = (benchmark.hub or benchmark.remote) and "--download" not in how_to_get
+        fix = f"{how_to_get}; or scimult evaluate --download" if untold else how_to_get
         raise DataError(f"data of {name} is missing: {names}", fix=fix)
     paths = _needed(benchmark, root)
     source = Source(name, benchmark, root / benchmark.folder, paths, rejects)

@@ -81,7 +81,7 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
     Raises
     ------
     ConfigError
-        If the file is not a valid suite.
+        If the file is not a valid suite, or the folder not in BEIR layout.
     UnknownNameError
         If there is no suite of that name, or an override is of a set that it lacks.
     """
@@ -89,6 +89,9 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
         return _suite(read_yaml(name_or_path), overrides, name_or_path)
     if packed_or_plain(Path(name_or_path) / "corpus.jsonl").exists():
         return _suite(_folder_suite(Path(name_or_path)), overrides)
+    if name_or_path not in suite_names() and Path(name_or_path).is_dir():
+        fix = "name the folder of one set, with corpus.jsonl, queries.jsonl and qrels"
+        raise ConfigError("a folder, but not in BEIR layout", path=name_or_path, fix=fix)
     name = one_of("suite", name_or_path, suite_names())
     with resources.as_file(_FOLDER / f"{name}.yaml") as file:
         return _suite(read_yaml(file), overrides, str(file))

@@ -243,7 +243,7 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers", *, prune: bool = F
     ConfigError
         If the client is not installed, or the collection has another width or similarity.
     StorageError
-        If the data base refuses, or cannot be reached.
+        If the data base refuses, or cannot be reached, or the folder holds something else.
     """
     try:
         from qdrant_client import QdrantClient
@@ -251,6 +251,8 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers", *, prune: bool = F
     except ImportError as error:
         raise ConfigError("qdrant-client is missing", fix="pip install qdrant-client") from error
     remote = where.startswith(("http://", "https://"))
+    if not remote:
+        _check_database(Path(where))
     try:
         client = QdrantClient(url=where) if remote else QdrantClient(path=where)
         try:
@@ -268,6 +270,18 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers", *, prune: bool = F
         problem = f"Qdrant refuses: {str(error) or type(error).__name__}"
         raise StorageError(problem, path=where, fix=fix) from error
     return len(feed.rows)
+
+
+def _check_database(folder: Path) -> None:
+    """Check that Qdrant's client, which writes into any folder, gets a new one or its own."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise StorageError("exists and is not a folder", path=folder, fix="choose a new folder")
+    names = {path.name for path in folder.iterdir()}
+    if "meta.json" not in names and names - {".lock", "collection"}:
+        fix = "choose a new folder, or empty this one yourself"
+        raise StorageError("exists and is not a database of Qdrant's", path=folder, fix=fix)
 
 
 def _fill(client: QdrantClient, feed: Feed, name: str) -> set[str]:

@@ -35,11 +35,15 @@ class Question(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """The chosen share, nDCG@10 of every share tried, and the number of queries."""
+    """The chosen share, nDCG@10 of every share tried, and numbers of queries.
+
+    ``left_out`` are those without words, or without a paper of the library.
+    """
 
     share: Share
     scores: Mapping[Share, float]
     queries: int
+    left_out: int
 
 
 def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Question]) -> Tuned:
@@ -95,7 +99,7 @@ def _tuned(state: State, opened: Opened, task: str, questions: Iterable[Question
         ]
         scores[share] = float(compute(f"ndcg@{_K}", judge(_ranking(lists), qrels)).mean())
     best = max(scores, key=lambda share: scores[share])
-    return Tuned(best, scores, len(known))
+    return Tuned(best, scores, len(known), len(given) - len(known))
 
 
 def _rows(state: State, ids: Sequence[str]) -> IntArray:

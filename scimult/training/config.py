@@ -48,7 +48,10 @@ class DataConfig(StrictConfig):
     @model_validator(mode="after")
     def _rates_match_mode(self) -> DataConfig:
         if bool(self.rates) != (self.sampling == "explicit"):
-            raise ValueError("data.rates and data.sampling: explicit require each other")
+            raise ValueError(
+                "data.rates and data.sampling: explicit require each other; on the command line "
+                "data.rates={} drops those that a file sets"
+            )
         return self
 
 
@@ -129,7 +132,9 @@ class ScheduleConfig(StrictConfig):
     @model_validator(mode="after")
     def _one_length(self) -> ScheduleConfig:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either steps or epochs")
+            raise ValueError(
+                "give either schedule.steps or schedule.epochs; null drops the one that a file sets"
+            )
         if self.warmup > 1 and self.warmup % 1:
             raise ValueError(f"schedule.warmup {self.warmup} is neither a share nor whole steps")
         return self
@@ -179,7 +184,10 @@ class BatchConfig(StrictConfig):
     @model_validator(mode="after")
     def _fits(self) -> BatchConfig:
         if self.max_tokens is not None and self.pairs_per_step is not None:
-            raise ValueError("give batch.pairs_per_step or batch.max_tokens, not both")
+            raise ValueError(
+                "give batch.pairs_per_step or batch.max_tokens, not both; null drops the one that "
+                "a file sets"
+            )
         if self.max_tokens is None and self.pool is not None:
             raise ValueError("batch.pool requires batch.max_tokens")
         if self.max_tokens is not None and self.mix == "in_batch":

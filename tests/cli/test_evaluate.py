@@ -167,6 +167,8 @@ def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["--bm25", "--sets", "cisi"], "unknown benchmark (value: 'cisi')"),
         (["--bm25", "benchmarks.links.mod=paper"], "did you mean 'mode'?"),
         (["--model", "path/to/model"], "a system is NAME=FOLDER"),
+        (["--encoder", "to/my-lm,dtype=auto"], "Fix: write my_lm=to/my-lm,dtype=auto"),
+        (["--model", "=to/my-lm"], "Fix: write mymodel=runs/mymodel"),
         (["--bm25", "--embeddings", "BM25=x"], "two systems have the same name"),
         (["--embeddings", "my model=x"], "not a valid system name"),
         (["--embeddings", "mine=x"], "folder of embeddings does not exist"),

@@ -50,6 +50,9 @@ def test_a_part_of_an_index_says_how_many_are_missing(model: Path, tmp_path: Pat
     completed("library", "create", tmp_path / "many", *inputs)
     result = invoke("library", "index", tmp_path / "many", "--part", "0/2")
     assert result.output.endswith("many: part 0/2 is done; parts still missing: 1\n")
+    result = completed("library", "index", tmp_path / "many", "--kind", "hnsw")
+    assert " (search width " in result.output
+    assert " lists" not in result.output
 
 
 def test_fields_of_other_names_are_read_and_an_empty_one_is_not(
@@ -237,7 +240,10 @@ def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:
     rows = [{"query": "protein folding", "ids": ["a3"]}, {"query": "enzymes", "ids": ["a2"]}]
     write_jsonl(queries, rows * 5)
     output = invoke("library", "tune", library, "--queries", queries).output
-    assert "10 queries" in output
+    assert "left out" not in output
+    write_jsonl(queries, [*rows * 5, {"query": "enzymes", "ids": ["gone"]}])
+    output = invoke("library", "tune", library, "--queries", queries).output
+    assert "left out 1: no words, or no paper of the library\n" in output
     assert "--words tuned is " in output
     hits = _rows("search", "protein folding", "--library", library, "--words", "tuned")
     assert {hit["id"] for hit in hits} == {"a1", "a2", "a3"}

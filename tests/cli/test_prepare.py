@@ -168,6 +168,11 @@ def test_papers_without_pairs_are_only_converted(tmp_path: Path) -> None:
     assert "p.csv: columns not read: terms" in output
     assert f"--raw {tmp_path / 'out.raw'} without --out" in output
     assert not (tmp_path / "out.raw").exists()
+    write_files(tmp_path / "in", {"l.csv": "id,name\nx,\n"})
+    options = ("papers.columns.labels=terms", "labels.file=l.csv", "--skip-bad")
+    code, output = _run(*paths, "--out", tmp_path / "out", *options)
+    assert code == 1
+    assert f"left out: 1 as in {tmp_path / 'in' / 'l.csv'}:2: name of the label is empty" in output
     view = "{source: table, view: title_to_abstract, task: search}"
     assert f"'prepare.self_supervision=[{view}]'" in output
     by_itself = f"prepare.self_supervision=[{view[:-1]}, min_words: 1}}]"
@@ -233,6 +238,14 @@ def test_the_list_loads_nothing_heavy_and_a_conversion_no_torch(tmp_path: Path) 
         ),
         (("--out", "x", "--raw", "y"), "need a source"),
         (("maple", "--raw", "x", "--decontaminate", "y"), "--decontaminate needs --out"),
+        (
+            ("maple", "--out", "x", "split.by=paper", "seed=1"),
+            "not an option of maple, but of the preparation (value: 'split.by'). "
+            "Fix: write prepare.split.by=...",
+        ),
+        (("maple", "--out", "x", "--raw", "x"), "--raw and --out are one folder"),
+        (("maple", "--out", "x", "--raw", "x/raw"), "x/raw: --raw and --out are one folder"),
+        (("maple", "--out", "x/y", "--raw", "x"), "Fix: choose folders next to each other"),
         (("--out", "x"), "--config and --out are needed"),
     ],
 )

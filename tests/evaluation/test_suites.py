@@ -111,6 +111,19 @@ def _result(entry: Benchmark, scores: dict[str, float]) -> SetResult:
     return set_result(entry.main_metric, scores, **facts)
 
 
+def test_a_folder_that_is_no_set_is_told_from_a_misspelt_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "demo"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(
+        ConfigError, match=r"^mine: a folder, but not in BEIR layout\. Fix: .*qrels"
+    ):
+        load_suite("mine")
+    assert load_suite("demo").benchmarks.keys() >= {"cite", "search"}
+
+
 def test_an_override_of_a_set_that_the_suite_lacks_is_named() -> None:
     with pytest.raises(
         UnknownNameError, match="unknown benchmark.*vis_cit.*did you mean 'vis_cite'"

@@ -258,3 +258,12 @@ def test_what_qdrant_refuses_is_told(library: Library, tmp_path: Path) -> None:
         feed_qdrant(library.feed(), str(tmp_path / "qdrant"), "a/b")
     with pytest.raises(StorageError, match=r"Qdrant refuses: .*refused.*Fix: check the address"):
         feed_qdrant(library.feed(), "http://127.0.0.1:9")
+
+
+def test_qdrant_gets_no_folder_of_something_else(library: Library, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    (tmp_path / "notes.txt").write_text("mine")
+    for where, problem in ((tmp_path, "not a database"), (tmp_path / "notes.txt", "not a folder")):
+        with pytest.raises(StorageError, match=f"exists and is {problem}.*Fix: choose a new"):
+            feed_qdrant(library.feed(), str(where))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

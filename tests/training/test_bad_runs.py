@@ -43,7 +43,7 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ({"model": {"tokenizer": "x"}}, "either base, or both tokenizer and architecture"),
         ({"seed": 10**30}, "seed: Input should be less than"),
         ({"data": {"pairs_per_query": 10**30}}, "pairs_per_query: Input should be less than"),
-        ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
+        ({"schedule": {"epochs": 2}}, "give either schedule.steps or .*null drops"),
         ({"schedule": {"steps": 4, "warmup": 2.5}}, "neither a share nor whole steps"),
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
         ({"batch": {"max_tokens": 200}}, "pairs_per_step or batch.max_tokens, not both"),

@@ -25,7 +25,18 @@ def expressions_in(columns: Iterable[str], names: Iterable[str]) -> list[str]:
 def values_at(fields: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Return the values at columns and dotted paths, by our names, of those that a record has."""
     values = {name: at(fields, column) for name, column in columns.items()}
-    return {n: value for n, value in values.items() if value is not None or columns[n] in fields}
+    return {
+        name: value
+        for name, value in values.items()
+        if columns[name] in fields
+        or not (value is None or _is_lacking(value, fields, columns[name]))
+    }
+
+
+def _is_lacking(value: Any, fields: Mapping[str, Any], path: str) -> bool:
+    """Return whether a path finds nothing because no item of its last list has that field."""
+    parent = at(fields, path.rpartition(".")[0]) if value == [] else None
+    return isinstance(parent, list) and len(parent) > 0
 
 
 class Columns:

@@ -34,13 +34,15 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         *("keywords plus", "index keywords", "automatic tags"),
     ),
 }
+# Types of Zotero's items that have titles, such as "Full Text PDF", but are no works.
+NO_WORKS = {"attachment", "note", "annotation"}
 # Columns of Zotero, of Dimensions, and of Scopus and Web of Science, which write authors as "Doe,
 # Jane; Roe, Karl".
 _FAMILY_FIRST = {"item type", "dimensions url", "author full names"}
 
 
 def plain(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a row of a user's table, with common column names in any case.
+    """Convert a row of a user's table, with common column names in any case; empty for no work.
 
     References must be lists: in tables they are prose more often than ids.
     """
@@ -49,6 +51,8 @@ def plain(record: Mapping[str, Any]) -> dict[str, Any]:
         # Of "Title" and "title", as in two tables put together, the filled one counts.
         key = name.casefold().strip()
         lower[key] = value if first(lower, key) is None else lower[key]
+    if lower.get("item type") in NO_WORKS:
+        return {}
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
     if isinstance(fields["authors"], str):
         fields["authors"] = _authors(fields["authors"], lower)

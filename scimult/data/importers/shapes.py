@@ -21,7 +21,7 @@ from typing import Any
 from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.doi import linked_doi, short_doi
 from scimult.data.importers.names import person
-from scimult.data.importers.plain_table import plain
+from scimult.data.importers.plain_table import NO_WORKS, plain
 from scimult.data.importers.tagged import LAYOUTS, paper_of
 from scimult.data.importers.values import first, keywords_in, year_in
 
@@ -34,8 +34,6 @@ _VERSION = re.compile(r"v\d+$")
 _HEADING = re.compile(
     r"^((?:\s*<[^<>/]*>)*?)\s*<([\w:]+)>\s*(?:abstract|summary)[.:]?\s*</\2>", re.IGNORECASE
 )
-# Zotero's attachments have titles, such as "Full Text PDF", too.
-_NO_WORKS = {"attachment", "note", "annotation"}
 _ZOTERO_VENUES = (
     *("publicationTitle", "proceedingsTitle", "bookTitle", "conferenceName", "university"),
     *("institution", "repository", "websiteTitle"),
@@ -184,7 +182,7 @@ def cited_arxiv_ids(paper: Fields) -> dict[str, list[str]]:
 def zotero(item: Fields) -> dict[str, Any]:
     """Convert an item of Zotero's API or of Better BibTeX's JSON; empty for what is no work."""
     item = first(item, "data") or item
-    if item.get("itemType") in _NO_WORKS:
+    if item.get("itemType") in NO_WORKS:
         return {}
     creators, tags = item.get("creators") or [], item.get("tags") or []
     doi = _EXTRA_DOI.search(item.get("extra") or "")

@@ -144,7 +144,7 @@ def convert(
 
 def _nothing_to_pair(source: PublicSource, conversion: Conversion, raw: Path) -> DataError:
     names = [config.name for config in conversion.configs]
-    notes = "".join(f"; {note}" for note in conversion.notes)
+    notes = "".join(f"; {note}" for note in conversion.notes) + conversion.rejects.because()
     return DataError(
         f"papers without labels, citations, links or queries: there is nothing to train on{notes}",
         fix=f"to search them, run scimult prepare {source.name} ... --raw {raw} without --out, "

@@ -141,7 +141,8 @@ class TableOptions(SourceOptions):
             unknown = sorted(set(columns) - set(known))
             if unknown:
                 raise ValueError(
-                    f"{what}.columns: unknown {', '.join(unknown)}; known: {', '.join(known)}"
+                    f"{what}.columns.{unknown[0]}: unknown column{suggest(unknown[0], known)}; "
+                    f"known: {', '.join(known)}"
                 )
             missing = [name for name in columns if columns[name] is None and known[name]]
             if missing:

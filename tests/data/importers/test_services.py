@@ -269,3 +269,29 @@ def test_a_cut_answer_is_an_error(tmp_path: Path) -> None:
         name, content, *_ = CASES[case]
         with pytest.raises(DataError, match="JSON file is cut off or damaged"):
             read(written(tmp_path, name, content[:-3]))
+
+
+def test_attachments_in_zoteros_table_are_no_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="scimult")
+    rows = (
+        'Key,Item Type,Title\nK1,journalArticle,Graphs\nK2,attachment,Full Text PDF\nK3,note,""\n'
+    )
+    path = tmp_path / "zotero.csv"
+    path.write_text(rows, encoding="utf-8")
+    assert [paper.id for paper in read(path)] == ["K1"]
+    assert "zotero.csv: left out attachments, notes and annotations: 2" in caplog.text
+
+
+def test_a_misspelt_field_of_listed_objects_is_told(tmp_path: Path) -> None:
+    """The list found nothing in any record, which passed for a field of empty lists."""
+    topics = [{"name": "Graphs"}, {"name": "Nets"}]
+    rows = [{"id": "1", "title": "T", "topics": topics}, {"id": "2", "title": "U", "topics": []}]
+    path = tmp_path / "papers.jsonl"
+    path.write_text(lines(*rows), encoding="utf-8")
+    found = read(path, columns={"labels": "topics.name"})
+    assert [paper.labels for paper in found] == [["Graphs", "Nets"], []]
+    path.write_text(lines(rows[0]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"no record has the column 'topics\.nmae'"):
+        read(path, columns={"labels": "topics.nmae"})

@@ -12,7 +12,7 @@ import pytest
 from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.datasets import missing_files
+from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.rankings import rerank
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset, PaperSet
@@ -211,6 +211,9 @@ def test_missing_files_are_named_with_a_way_to_get_them(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match=r"is missing: .*; or scimult evaluate --download"):
         read(benchmark, tmp_path)
+    how = "scimult evaluate --suite x --data DIR --download"
+    with pytest.raises(DataError, match=r"is missing: .*\. Fix: scimult .* --download$"):
+        read_dataset("toy", benchmark, tmp_path, how, Rejects())
 
 
 def _training(folder: Path, rows: list[Any], name: str = "rows.json") -> None:

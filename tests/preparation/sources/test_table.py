@@ -309,7 +309,7 @@ def test_bad_tables(tmp_path: Path, changes: dict[str, Any], problem: str) -> No
     [
         ({"judgments": None}, "queries and judgments need each other"),
         ({"links": {"file": "links.tsv"}}, "train the same task; convert them under two names"),
-        ({"papers": {"file": "x.csv", "columns": {"ident": "PMID"}}}, "unknown ident"),
+        ({"papers": {"file": "x", "columns": {"titel": "T"}}}, "titel: unknown column (did you"),
         ({"paper": {"file": "x.csv"}}, "did you mean 'papers'"),
         ({"papers": {"file": "x.csv", "columns": {"title": None}}}, "title is null, but papers"),
         ({"dangling": {"citation": "drop"}}, "dangling.citation"),
