@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from scimult import distributed
 from scimult.checkpoints import load_pretrained
+from scimult.errors import CheckpointError
 from scimult.files import read_json
 from scimult.training import build
 from scimult.training.config import PretrainConfig
@@ -97,8 +100,9 @@ def copy_to_step_three(run: Path, copy: Path) -> None:
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("model", "step-0000006"))
 
 
-def write_again(config: PretrainConfig, folder: Path) -> None:
-    """Load the state of step 3 and save it unchanged."""
+@contextmanager
+def resumed(config: PretrainConfig, state: Path) -> Iterator[DeepSpeedEngine]:
+    """Yield an engine with a checkpoint's state."""
     model = build.build_model(config).model
     learned = learned_parts(config, model, TASKS)
     settings = resolve_deepspeed(
@@ -109,14 +113,19 @@ def write_again(config: PretrainConfig, folder: Path) -> None:
         precision=resolve_precision(config.engine.precision, torch.device("cpu")),
         clip=config.optimizer.clip,
     )
-    written = Path(config.output) / "checkpoints" / "step-0000003"
     built = build.build_optimizer(config, model, STEPS, learned=learned)
+    with process_group(600):
+        engine = DeepSpeedEngine(model, *built, settings, resume=state)
+        yield engine
+        engine.close()
+
+
+def write_again(config: PretrainConfig, folder: Path) -> None:
+    """Load the state of step 3 and save it unchanged."""
     if distributed.is_main():
         folder.mkdir(parents=True)
-    with process_group(600):
-        engine = DeepSpeedEngine(model, *built, settings, resume=written)
+    with resumed(config, Path(config.output) / "checkpoints" / "step-0000003") as engine:
         engine.save(folder)
-        engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +170,19 @@ def test_runs_resume_under_another_layout(
     found, expected = (model.config.provenance["temperature"] for model in (ours, theirs))
     assert found == pytest.approx(expected, abs=tolerance)
     assert expected != 1.0
+
+
+def test_weights_of_a_group_that_were_updated_differently_need_stage_0(folder: Path) -> None:
+    written = folder / "fp32-1-1" / "checkpoints" / "step-0000003"
+    name = "blocks.0.attention.norm.weight"
+    for stage in ("1", "0"):
+        with resumed(shard_config(folder, f"odd-{stage}", "fp32", stage), written) as engine:
+            updates = engine._shards.updates()
+            updates[name] -= 1
+            if stage == "0":
+                engine._shards.put_updates(updates)
+                assert engine._shards.updates() == updates
+                continue
+            with pytest.raises(CheckpointError, match="different numbers.*under stage 0") as error:
+                engine._shards.put_updates(updates)
+            assert error.value.value == name
