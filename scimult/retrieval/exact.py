@@ -17,10 +17,8 @@ W candidates of a query that are multiplied in float32, P listed (query, candida
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Sequence
 from functools import cached_property
-from threading import Event
 from typing import Literal, get_args
 
 import numpy as np
@@ -30,11 +28,10 @@ from torch import Tensor
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
 from scimult.forks import survive_forks
-from scimult.hardware import in_threads, multiplies_bfloat16, without_autocast
+from scimult.hardware import multiplies_bfloat16, without_autocast
 from scimult.heap import keep_freed_memory
 from scimult.listed_products import may_use_faiss
 from scimult.products import FEW, multiplies_bytes
-from scimult.progress import bar
 from scimult.retrieval.byte_scan import ByteScan
 from scimult.retrieval.copies import Copies, equal_rows
 from scimult.retrieval.few_candidates import (
@@ -45,7 +42,8 @@ from scimult.retrieval.few_candidates import (
 )
 from scimult.retrieval.few_on_device import FewOnDevice
 from scimult.retrieval.nearest import MOST_QUERIES, Nearest
-from scimult.retrieval.passes import Passes, Work, query_shares
+from scimult.retrieval.passes import Passes, Work
+from scimult.retrieval.query_shares import Advance, query_shares, search_in_parts
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Rounded
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
@@ -178,34 +176,37 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         check_excluded(exclude_Q, len(queries_QD))
         parts, workers = query_shares(len(queries_QD), self._vectors.shape, self.device)
-        ranking, over = Ranking.empty(len(queries_QD), k), Event()
-        total = len(parts) * len(self.ids)
-        with bar("search", total=total, unit="candidate", show=show_progress) as meter:
+        if workers > 1:
+            self._make_ready(len(queries_QD) // len(parts), k)
 
-            def advance(candidates: int) -> None:
-                if over.is_set():
-                    raise CancelledError
-                meter.update(candidates)
+        def search(some: slice, advance: Advance) -> Ranking:
+            excluded = None if exclude_Q is None else exclude_Q[some]
+            return self._search(queries_QD[some], k, excluded, advance)
 
-            def search(some: slice) -> Ranking:
-                excluded = None if exclude_Q is None else exclude_Q[some]
-                return self._search(queries_QD[some], k, excluded, advance)
+        lists, candidates = (len(queries_QD), k), len(self.ids)
+        return search_in_parts(
+            search,
+            parts,
+            workers,
+            lists=lists,
+            candidates=candidates,
+            show_progress=show_progress,
+        )
 
-            try:
-                for some, found in zip(parts, in_threads(search, parts, workers), strict=True):
-                    if len(parts) == 1:
-                        return found
-                    ranking.fill(some, found)
-            finally:
-                over.set()
-        return ranking
+    def _make_ready(self, queries: int, k: int) -> None:
+        """Make copies of the candidates that else each thread would make for itself."""
+        at_once = self._at_once(queries, k)
+        if isinstance(at_once, FewCandidates):
+            _ = at_once.packed_CD
+        elif at_once is None and self._rounded(k) is None:
+            _ = self._copies
 
     def _search(
         self,
         queries_QD: FloatArray,
         k: int,
         exclude_Q: IntArray | None,
-        advance: Callable[[int], object],
+        advance: Advance,
     ) -> Ranking:
         """Search for some queries by what is fastest for their number."""
         scan = self._scan_for(len(queries_QD), k)
@@ -267,7 +268,7 @@ class ExactIndex:
         return self._built_nearest
 
     def _in_passes(
-        self, queries: Tensor, k: int, excluded_Q: IntArray, advance: Callable[[int], object]
+        self, queries: Tensor, k: int, excluded_Q: IntArray, advance: Advance
     ) -> Ranking:
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"

@@ -110,7 +110,8 @@ class FewCandidates(OneProduct):
         return bool(count <= (MOST_PACKED if more else MOST_CANDIDATES))
 
     @cached_property
-    def _packed_CD(self) -> Tensor | None:
+    def packed_CD(self) -> Tensor | None:
+        """The vectors laid out for oneDNN, for more than a few queries; None where it is slower."""
         candidates_CD = torch.from_numpy(self.vectors_CD)
         return packed(candidates_CD) if packs_for_few() else None
 
@@ -128,8 +129,8 @@ class FewCandidates(OneProduct):
             few_CQ = products(torch.from_numpy(self.vectors_CD), queries_QD).numpy()
             return np.ascontiguousarray(few_CQ.T)
         fast = packs(queries_QD) or len(queries_QD) <= FEW_FOR_AVX2
-        if fast and self._packed_CD is not None:
-            many_QC: FloatArray = linear_by_onednn(queries_QD, self._packed_CD).numpy()
+        if fast and self.packed_CD is not None:
+            many_QC: FloatArray = linear_by_onednn(queries_QD, self.packed_CD).numpy()
             return many_QC
         usual_QC: FloatArray = queries_QD.numpy() @ self.vectors_CD.T
         return usual_QC

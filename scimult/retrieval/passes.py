@@ -9,7 +9,6 @@ W candidates of a query that are multiplied in float32, P listed (query, candida
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.hardware import full_precision_products, independent_threads
+from scimult.hardware import full_precision_products
 from scimult.retrieval.block_scores import BlockScores, whole_groups
 from scimult.retrieval.few_on_device import FEW_RESULTS
 from scimult.retrieval.rounded import Operand, Rounded, SingleVectors
@@ -41,26 +40,6 @@ from scimult.types import BoolArray, FloatArray, IntArray
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 # For few queries longer blocks: scores of one block, and its candidates, at most.
 _CPU_FEW, _CUDA_FEW = (1 << 19, 1 << 16), (1 << 28, 1 << 21)
-
-# Queries searched together in one pass over the candidates.
-_QUERIES = 1 << 14
-# A thread of its own pays off with as many queries, and as many products of numbers.
-_LEAST_QUERIES, _LEAST_PRODUCTS = 64, 1 << 27
-
-
-def query_shares(
-    queries: int, shape: tuple[int, ...], device: torch.device
-) -> tuple[list[slice], int]:
-    """Cut queries into parts that are searched at once, and by how many threads.
-
-    Lists are selected by many small operations, after each of which torch's threads would wait for
-    each other. ``shape`` is that of the candidates.
-    """
-    worth = queries * math.prod(shape) // _LEAST_PRODUCTS
-    workers = max(1, min(independent_threads(device), queries // _LEAST_QUERIES, worth))
-    count = max(1, -(-queries // (_QUERIES // workers)))
-    rows = max(1, -(-queries // (max(count, workers))))
-    return [slice(first, first + rows) for first in range(0, max(1, queries), rows)], workers
 
 
 @dataclass(frozen=True)

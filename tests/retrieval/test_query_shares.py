@@ -13,9 +13,10 @@ import torch
 
 from scimult.errors import DataError
 from scimult.products import multiplies_bytes
-from scimult.retrieval import passes
+from scimult.retrieval import query_shares as sharing
 from scimult.retrieval.exact import ExactIndex, FirstPass
-from scimult.retrieval.passes import query_shares
+from scimult.retrieval.query_shares import query_shares
+from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Similarity
 
 CPU = torch.device("cpu")
@@ -31,8 +32,8 @@ def _made(seed: int, rows: int) -> FloatArray:
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let few queries be divided, too."""
-    monkeypatch.setattr(passes, "_LEAST_QUERIES", 1)
-    monkeypatch.setattr(passes, "_LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(sharing, "_LEAST_QUERIES", 1)
+    monkeypatch.setattr(sharing, "_LEAST_PRODUCTS", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -80,6 +81,28 @@ def test_lists_are_those_of_one_thread(
     if not tolerance:
         assert np.array_equal(shared.rows_QK, alone.rows_QK)
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize(
+    ("candidates", "first_pass", "made"),
+    [(700, "auto", "packed_CD"), (20_000, "bfloat16", "_in_bfloat16"), (20_000, "auto", "_copies")],
+)
+def test_copies_are_made_once_before_threads_begin(
+    candidates: int, first_pass: FirstPass, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on each thread would make its own."""
+    found = []
+
+    def search(index: ExactIndex, queries_QD: FloatArray, k: int, *_: Any) -> Ranking:
+        held = {**vars(index), **(vars(index._few) if index._few else {})}
+        found.append(made in held)
+        return Ranking.empty(len(queries_QD), k)
+
+    monkeypatch.setattr(ExactIndex, "_search", search)
+    ids = [f"{number}" for number in range(candidates)]
+    ExactIndex(ids, _made(1, candidates), "dot", first_pass=first_pass).search(_made(2, 200), 9)
+    assert found == [True] * 3
 
 
 @pytest.mark.usefixtures("three_threads")
