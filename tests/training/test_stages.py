@@ -89,7 +89,11 @@ def test_a_file_with_stages_can_be_included(tmp_path: Path) -> None:
     [
         ("search", {"model": {"varient": "x"}}, "stage 'search'.*model.varient: unknown key"),
         ("search", {"modle": {}}, "stage 'search'.*modle: unknown key.*'model'"),
-        ("search", {"schedule": {"epochs": 1}}, "stage 'search'.*schedule.steps or schedule.epochs"),
+        (
+            "search",
+            {"schedule": {"epochs": 1}},
+            "stage 'search'.*schedule.steps or schedule.epochs",
+        ),
         ("search", {"loss": {"margin": 1.0}}, "stage 'search'.*info_nce has no margin"),
         ("search", {"after": "serach"}, "earlier stage in after.*use one of experts, first"),
         ("search", {"after": "search"}, "earlier stage in after"),
