@@ -67,7 +67,8 @@ class SciMult(Configured):
         that. ``auto`` is bfloat16 where the device supports it natively, else float32. Whatever
         changes numbers is a copy: ``pretrained`` keeps its weights.
     max_tokens_per_batch : int, optional
-        Token budget of one forward pass; default: what suits the device.
+        Token budget of one forward pass; default: what suits the device. On a CPU the passes of all
+        threads together have no more, or 32,768.
 
     Attributes
     ----------

@@ -99,21 +99,15 @@ def embed_tokens_each(
     instead : mapping of int to int array, optional
         Token ids of instructions that replace those of routes.
     max_tokens_per_batch : int
-        Token budget of one forward pass; by default that of `usual_tokens`.
+        Token budget of one forward pass; by default that of `usual_tokens`. All passes at once have
+        no more on a CPU, or 32,768.
     sharded : bool
         Divide the work over ranks; every rank must call with the same texts, runs the
         same number of forward passes, and gets all embeddings.
     """
     device = next(model.parameters()).device
     lengths = [len(row) for row in tokens]
-    # Ranks gather partitioned weights in one order, so each runs its batches one by one.
-    workers = 1 if sharded else independent_threads(device)
-    budget = max_tokens_per_batch or usual_tokens(device, sum(lengths), workers)
-    batches = list(length_batches(lengths, budget))
-    if sharded:
-        ranks = distributed.world_size()
-        batches += batches[-1:] * (-len(batches) % ranks)
-        batches = batches[distributed.rank() :: ranks]
+    batches, workers = _divided(lengths, max_tokens_per_batch, device, sharded)
     training = model.training
     model.eval()
     host_RND: Tensor | None = None
@@ -149,3 +143,21 @@ def embed_tokens_each(
     for indices, embedded in parts:
         embeddings_RND[:, indices] = embedded
     return embeddings_RND
+
+
+def _divided(
+    lengths: Sequence[int], budget: int | None, device: torch.device, sharded: bool
+) -> tuple[list[IntArray], int]:
+    """Return the batches that this rank embeds, and how many threads share them."""
+    # Ranks gather partitioned weights in one order, so each runs its batches one by one.
+    workers = 1 if sharded else independent_threads(device)
+    if budget is None:
+        budget = usual_tokens(device, sum(lengths), workers)
+    else:
+        workers = max(1, min(workers, _AT_ONCE // budget))
+    batches = list(length_batches(lengths, budget))
+    if sharded:
+        ranks = distributed.world_size()
+        batches += batches[-1:] * (-len(batches) % ranks)
+        batches = batches[distributed.rank() :: ranks]
+    return batches, workers

@@ -176,6 +176,8 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         check_excluded(exclude_Q, len(queries_QD))
         parts, workers = query_shares(len(queries_QD), self._vectors.shape, self.device)
+        if len(parts) == 1 and not show_progress:
+            return self._search(queries_QD, k, exclude_Q, lambda _: None)
         if workers > 1:
             self._make_ready(len(queries_QD) // len(parts), k)
 

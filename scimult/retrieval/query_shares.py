@@ -33,11 +33,13 @@ def query_shares(
 
     ``shape`` is that of the candidates. There is at least one part.
     """
+    if queries < 2 * _LEAST_QUERIES:
+        return [slice(0, queries)], 1
     worth = queries * math.prod(shape) // _LEAST_PRODUCTS
     workers = max(1, min(independent_threads(device), queries // _LEAST_QUERIES, worth))
-    count = max(1, -(-queries // (_QUERIES // workers)))
-    rows = max(1, -(-queries // max(count, workers)))
-    return [slice(first, first + rows) for first in range(0, max(1, queries), rows)], workers
+    count = max(workers, -(-queries // (_QUERIES // workers)))
+    rows = -(-queries // count)
+    return [slice(first, first + rows) for first in range(0, queries, rows)], workers
 
 
 def search_in_parts(

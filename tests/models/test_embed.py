@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from scimult.checkpoints import load_pretrained
 from scimult.inference import SciMult
+from scimult.models import embed
 from scimult.models.embed import embed_tokens_each, length_batches, usual_tokens
 from scimult.types import FloatArray, TokenIds
 from tests.ranks import run_ranks
@@ -115,6 +117,23 @@ def test_threads_that_share_texts_do_not_change_embeddings(tmp_path: Path, dtype
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("budget", "workers"), [(None, 4), (40, 4), (10_000, 3), (65_536, 1)])
+def test_a_budget_bounds_the_tokens_of_all_threads(
+    tmp_path: Path, budget: int | None, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "model")).model
+    asked = []
+
+    def in_threads(work: Any, items: Any, count: int) -> Any:
+        asked.append(count)
+        return map(work, items)
+
+    monkeypatch.setattr(embed, "in_threads", in_threads)
+    monkeypatch.setattr(embed, "independent_threads", lambda _: 4)
+    embed_tokens_each(model, _rows(9), routes=[0], max_tokens_per_batch=budget)
+    assert asked == [workers]
 
 
 def test_a_batch_has_no_more_rows_than_a_kernel_counts() -> None:
