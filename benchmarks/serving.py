@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,7 +79,9 @@ class Soak:
     Attributes
     ----------
     requests, wrong : int
-        Requests, and answers that differ from the library's.
+        Requests, and answers that differ from the library's, refusals included.
+    refused : dict of str to int
+        How often each status but 200 was the answer.
     per_second : float
         Requests per second over the whole run.
     megabytes : list of float
@@ -87,6 +90,7 @@ class Soak:
 
     requests: int
     wrong: int
+    refused: dict[str, int]
     per_second: float
     megabytes: list[float]
 
@@ -207,6 +211,7 @@ def measure_soak(library: Path, requests: int, clients: int, threads: int) -> So
     ]
     part = requests // 10
     megabytes, wrong, total = [], 0, 0.0
+    refused: Counter[str] = Counter()
     with served(library, threads) as (host, port, process):
         for _ in range(10):
             calls = list(itertools.islice(itertools.cycle(plan), part))
@@ -214,6 +219,7 @@ def measure_soak(library: Path, requests: int, clients: int, threads: int) -> So
             answers, _, seconds = load((host, port), batch, clients)
             total += seconds
             megabytes.append(_memory_of(process))
+            refused.update(str(answer) for answer in answers if not isinstance(answer, dict))
             for answer, (search, n) in zip(answers, calls, strict=True):
                 number = n % len(words)
                 if search:
@@ -221,7 +227,7 @@ def measure_soak(library: Path, requests: int, clients: int, threads: int) -> So
                 else:
                     expected = vectors_ND[number : number + 1]
                     wrong += _wrong_vectors([answer], expected, tolerance)
-    return Soak(10 * part, wrong, 10 * part / total, megabytes)
+    return Soak(10 * part, wrong, dict(refused), 10 * part / total, megabytes)
 
 
 def _tolerance(model: SciMult) -> float:

@@ -199,4 +199,5 @@ def soak_table(soak: Soak) -> Table:
         for tenth, size in enumerate(soak.megabytes, start=1)
     ]
     note = f"{soak.per_second:,.0f} requests per second, {soak.wrong:,} wrong answers"
+    note += "".join(f", {count:,} of status {code}" for code, count in soak.refused.items())
     return Table("memory of the service", ["requests", "megabytes"], 1, cells, [note])

@@ -12,7 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.app import app
-from benchmarks.serving import _wrong_vectors
+from benchmarks.serving import Soak, _wrong_vectors
+from benchmarks.tables import soak_table
 from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 
@@ -41,6 +42,13 @@ def test_a_service_under_load(tmp_path: Path) -> None:
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["serving"]["checked"], report["serving"]["wrong"]) == (12, 0)
     assert (report["soak"]["requests"], report["soak"]["wrong"]) == (50, 0)
+    assert report["soak"]["refused"] == {}
     assert len(report["soak"]["megabytes"]) == 10
     assert report["machine"]["threads"] == 2
     assert report["serving"]["p50"] <= report["serving"]["p99"]
+
+
+def test_a_long_run_tells_refusals_from_other_wrong_answers() -> None:
+    soak = Soak(50, 5, {"429": 3, "504": 1}, 10.0, [1.0] * 10)
+    (note,) = soak_table(soak).notes
+    assert note == "10 requests per second, 5 wrong answers, 3 of status 429, 1 of status 504"
