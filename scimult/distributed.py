@@ -22,8 +22,9 @@ from scimult.errors import ConfigError, SciMultError, quoted_in_line
 
 T = TypeVar("T")
 _BACKENDS_OF_GPUS = "cpu:gloo,cuda:nccl"
+# What gloo says first: a place in its source.
+_ENFORCED = re.compile(r"\[enforce fail at [^]]*\] (\S+ != \S+\. )?")
 # How gloo and NCCL report a peer that is gone or silent.
-_ENFORCED = re.compile(r"\[enforce fail at [^]]*\] (\S+ != \S+\. )?")  # gloo's words begin so
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed? ?out|remote process", re.I)
 
 

@@ -23,6 +23,7 @@ from scimult.hardware import (
     usable_device,
 )
 from scimult.training import deepspeed_config
+from tests.torch_threads import torch_threads
 
 CPU = torch.device("cpu")
 
@@ -196,10 +197,8 @@ def test_full_memory_of_a_cpu_is_named_and_other_errors_stay() -> None:
 
 @pytest.fixture
 def four_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(4):
+        yield
 
 
 @pytest.mark.usefixtures("four_threads")

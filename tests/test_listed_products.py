@@ -12,6 +12,7 @@ import torch
 from scimult import listed_products
 from scimult.listed_products import largest_products, products_at
 from scimult.products import FEW, products
+from tests.torch_threads import torch_threads
 
 
 def _rows(count: int, width: int, seed: int) -> torch.Tensor:
@@ -42,10 +43,8 @@ def test_few_rows_have_the_products_of_listed_pairs(
 def test_pairs_take_the_threads_of_torch() -> None:
     before = faiss.omp_get_max_threads()
     x_ND, y_MD = _rows(50, 33, 3), _rows(2, 33, 4)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    several_NM = products(x_ND, y_MD)
-    torch.set_num_threads(threads)
+    with torch_threads(torch.get_num_threads() + 1):
+        several_NM = products(x_ND, y_MD)
     assert torch.equal(products(x_ND, y_MD), several_NM)
     assert faiss.omp_get_max_threads() == before
 

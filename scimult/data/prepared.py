@@ -87,10 +87,8 @@ class PreparedData:
         recover_folder(folder)
         manifest = Manifest.read(folder)
         if TEXTS_FILE not in manifest.files:
-            problem, fix = (
-                f"manifest is damaged: files lacks {TEXTS_FILE}",
-                "run scimult prepare again",
-            )
+            problem = f"manifest is damaged: files lacks {TEXTS_FILE}"
+            fix = "run scimult prepare again"
             raise DataError(problem, path=folder / MANIFEST_FILE, fix=fix)
         for name, file in manifest.files.items():
             path = folder / name

@@ -20,10 +20,15 @@ from scimult.models.packing import pack
 from scimult.progress import bar
 from scimult.types import FloatArray, IntArray, TokenIds
 
-_CPU_TOKENS, _USUAL_TOKENS, _GPU_TOKENS = 4096, 8192, 65_536
-# On a CPU, of all passes at once, which bounds their memory. Fewer tokens than the second are not
-# divided, as each pass has a fixed cost.
-_AT_ONCE, _LEAST_TOKENS = 32_768, 512
+CPU_TOKENS = 4096
+"""Tokens of a pass with which a CPU's thread reaches full speed."""
+
+LEAST_TOKENS = 512
+"""Fewer are not divided among threads, as each pass has a fixed cost."""
+
+# On a CPU, of all passes at once, which bounds their memory.
+_AT_ONCE = 32_768
+_USUAL_TOKENS, _GPU_TOKENS = 8192, 65_536
 # With this much memory (80 GB cards and larger): a fifth faster for MiniLM, equal for BERT-base.
 _LARGE_GPU, _LARGE_GPU_TOKENS = 60 << 30, 262_144
 
@@ -34,9 +39,9 @@ def usual_tokens(device: torch.device, tokens: int, workers: int) -> int:
     On a CPU ``workers`` share ``tokens`` in passes of about the same size.
     """
     if device.type == "cpu":
-        most = max(_LEAST_TOKENS, min(_CPU_TOKENS, _AT_ONCE // workers))
+        most = max(LEAST_TOKENS, min(CPU_TOKENS, _AT_ONCE // workers))
         rounds = -(-tokens // (workers * most))
-        return max(_LEAST_TOKENS, -(-tokens // (workers * rounds)))
+        return max(LEAST_TOKENS, -(-tokens // (workers * rounds)))
     if device.type != "cuda":
         return _USUAL_TOKENS
     memory = torch.cuda.get_device_properties(device).total_memory

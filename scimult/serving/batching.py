@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from scimult.inference import SciMult
+from scimult.models.embed import CPU_TOKENS, LEAST_TOKENS
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, Text, TokenIds
@@ -26,10 +27,6 @@ from scimult.types import FloatArray, Text, TokenIds
 DEADLINE: ContextVar[float] = ContextVar("deadline")
 """When the caller of this thread stops waiting, on the clock ``time.monotonic``."""
 Run = Callable[[Sequence[TokenIds], Sequence[int]], FloatArray]
-BATCH_TOKENS = 4096
-"""Tokens per pass: enough for full speed on a CPU, few enough that others wait briefly."""
-_LEAST_TOKENS = 512
-"""Fewer are not split among threads, as each pass has a fixed cost."""
 
 
 @dataclass
@@ -56,7 +53,7 @@ class Passes:
         self,
         run: Run,
         *,
-        most_tokens: int = BATCH_TOKENS,
+        most_tokens: int = CPU_TOKENS,
         threads: int = 1,
         patience: float = 60.0,
         observe: Callable[[int, int], None] = lambda texts, tokens: None,
@@ -154,7 +151,7 @@ class Passes:
 
     def _share(self, tokens: int) -> int:
         """Return how many of the tokens one thread takes."""
-        return min(self._most, max(-(-tokens // len(self._threads)), _LEAST_TOKENS))
+        return min(self._most, max(-(-tokens // len(self._threads)), LEAST_TOKENS))
 
     def _finish(self, jobs: Sequence[_Job]) -> None:
         """Run jobs in one pass, or if that fails, each alone: only their own texts fail them."""

@@ -16,6 +16,7 @@ from benchmarks.serving import Soak, _wrong_vectors
 from benchmarks.tables import soak_table
 from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
+from tests.torch_threads import torch_threads
 
 
 def test_a_mixed_up_answer_is_counted() -> None:
@@ -35,9 +36,8 @@ def test_a_service_under_load(tmp_path: Path) -> None:
     arguments = ["serve", "--model", str(model), "--papers", str(papers), "--texts", "12"]
     sizes = ["--clients", "4", "--rounds", "1", "--threads", "2", "--soak", "50"]
     sizes += ["--dtype", "float32"]
-    threads = torch.get_num_threads()
-    done = CliRunner().invoke(app, [*arguments, *sizes])
-    torch.set_num_threads(threads)
+    with torch_threads(torch.get_num_threads()):  # the benchmark sets its own
+        done = CliRunner().invoke(app, [*arguments, *sizes])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["serving"]["checked"], report["serving"]["wrong"]) == (12, 0)

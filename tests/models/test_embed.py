@@ -17,6 +17,7 @@ from scimult.models.embed import embed_tokens_each, length_batches, usual_tokens
 from scimult.types import FloatArray, TokenIds
 from tests.ranks import run_ranks
 from tests.tiny import save_tiny_model
+from tests.torch_threads import torch_threads
 
 BUDGET = 40
 
@@ -107,16 +108,13 @@ def test_threads_that_share_texts_do_not_change_embeddings(tmp_path: Path, dtype
     """Their batches are the same, and each is multiplied by one thread."""
     pretrained = load_pretrained(save_tiny_model(tmp_path / "model"))
     model = SciMult(pretrained, name="x", device="cpu", dtype=dtype, max_tokens_per_batch=64)
-    papers, before = list(map("about graphs ".__mul__, range(1, 60))), torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    papers = ["about graphs " * count for count in range(1, 60)]
+    with torch_threads(1):
         one_ND = model.encode(papers, task="search")
-        for threads in (2, 3):
-            torch.set_num_threads(threads)
+    for threads in (2, 3):
+        with torch_threads(threads):
             assert np.array_equal(model.encode(papers, task="search"), one_ND)
             assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("budget", "workers"), [(None, 4), (40, 4), (10_000, 3), (65_536, 1)])

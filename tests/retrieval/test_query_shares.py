@@ -18,6 +18,7 @@ from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.query_shares import query_shares
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Similarity
+from tests.torch_threads import torch_threads
 
 CPU = torch.device("cpu")
 WIDTH = 16
@@ -34,10 +35,8 @@ def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let few queries be divided, too."""
     monkeypatch.setattr(sharing, "_LEAST_QUERIES", 1)
     monkeypatch.setattr(sharing, "_LEAST_PRODUCTS", 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(3):
+        yield
 
 
 def _begun_together(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
@@ -66,10 +65,9 @@ def test_lists_are_those_of_one_thread(
     ids = [f"d{number}" for number in np.random.default_rng(3).permutation(candidates)]
     vectors_CD, queries_QD = _made(1, candidates), _made(2, 31)
     exclude_Q = np.arange(31) % 5 if left_out else None
-    torch.set_num_threads(1)
     index = ExactIndex(ids, vectors_CD, similarity, first_pass=first_pass)
-    alone = index.search(queries_QD, 9, exclude_Q=exclude_Q)
-    torch.set_num_threads(3)
+    with torch_threads(1):
+        alone = index.search(queries_QD, 9, exclude_Q=exclude_Q)
     with monkeypatch.context() as patched:
         _begun_together(patched, 3)
         shared = ExactIndex(ids, vectors_CD, similarity, first_pass=first_pass).search(
